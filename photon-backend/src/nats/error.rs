@@ -1,0 +1,64 @@
+//! What a server says, as errors of a store.
+
+use async_nats::RequestErrorKind;
+use photon_core::error::{StoreError, StoreErrorKind};
+
+use super::api::ApiError;
+
+pub(super) fn error(kind: StoreErrorKind, message: impl Into<String>) -> StoreError {
+    StoreError::new(kind, message)
+}
+
+/// A request that got no answer from JetStream. `what` names what was asked for, `changes` whether the server
+/// may have carried it out nevertheless.
+pub(super) fn request_failed(what: &str, changes: bool, source: async_nats::RequestError) -> StoreError {
+    let (kind, reason) = match source.kind() {
+        RequestErrorKind::TimedOut if changes => (
+            StoreErrorKind::Unknown,
+            "the answer of the NATS server did not come in time: it may be done or not",
+        ),
+        RequestErrorKind::TimedOut => {
+            (StoreErrorKind::Unavailable, "the NATS server did not answer in time: try again")
+        }
+        RequestErrorKind::NoResponders => (
+            StoreErrorKind::Unavailable,
+            "no NATS server answers for it: its stream has no leader just now, or JetStream is off (start the \
+             server with -js), or the account lacks it",
+        ),
+        RequestErrorKind::MaxPayloadExceeded => (
+            StoreErrorKind::Refused,
+            "it is larger than the NATS server takes: raise max_payload in its configuration",
+        ),
+        _ if changes => {
+            (StoreErrorKind::Unknown, "the connection to the NATS server broke: it may be done or not")
+        }
+        _ => (StoreErrorKind::Unavailable, "the connection to the NATS server broke: try again"),
+    };
+    error(kind, format!("{what}: {reason}")).with_source(source)
+}
+
+/// A request that the server did not pass on: nothing was changed. `said` names the subject.
+pub(super) fn denied(what: &str, said: &str) -> StoreError {
+    let message = format!(
+        "{what}: the NATS server says \"{said}\": let the user publish to $JS.API.> and to the subjects of the \
+         namespace, and subscribe to _INBOX.>"
+    );
+    error(StoreErrorKind::Denied, message)
+}
+
+/// A request that JetStream turned down: nothing was changed.
+pub(super) fn turned_down(what: &str, answer: &ApiError) -> StoreError {
+    let ApiError { code, err_code, description } = answer;
+    let (kind, hint) = match (*err_code, *code) {
+        // Resources of the account, of the server, of the stream.
+        (10002 | 10023 | 10028 | 10047 | 10054 | 10077, _) => (
+            StoreErrorKind::Full,
+            "free room, or raise the limits of JetStream, of the account or of the stream",
+        ),
+        (10039 | 10076, _) => (StoreErrorKind::Denied, "enable JetStream for the server and the account"),
+        (_, 503) => (StoreErrorKind::Unavailable, "try again"),
+        (_, 403) => (StoreErrorKind::Denied, "give the user the permission"),
+        _ => (StoreErrorKind::Refused, "compare the stream with what Photon makes, see docs/engines.md"),
+    };
+    error(kind, format!("{what}: the NATS server says \"{description}\" ({err_code}): {hint}"))
+}

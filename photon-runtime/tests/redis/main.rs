@@ -1,0 +1,26 @@
+//! A running service while its Redis server fails: nothing acknowledged is lost, the order of each key holds, loops
+//! come back by themselves, and the log stays short.
+
+#[path = "../faults/common.rs"]
+mod common;
+mod faults;
+#[path = "../faults/log.rs"]
+mod log;
+#[path = "../faults/service.rs"]
+mod service;
+
+use std::process::ExitCode;
+
+use photon_backend::servers::Redis;
+
+fn main() -> ExitCode {
+    let own = photon_backend::server_tests![
+        faults::the_url_alone_is_enough,
+        faults::the_rights_are_revoked,
+        faults::clients_are_killed,
+        faults::engine_forgot_everything,
+        faults::engine_forgot_the_log,
+        faults::engine_forgot_the_groups,
+    ];
+    common::run::<Redis>(Redis::missing(), own)
+}

@@ -1,0 +1,9 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[derive(Debug, Failure)]
+#[failure(retry)]
+pub struct ChargeError<T>(T);
+
+fn main() {}

@@ -1,0 +1,6 @@
+photon::manifest![];
+photon::manifest![billing-handlers];
+photon::manifest![uuid, uuid];
+photon::manifest![nowhere];
+
+fn main() {}

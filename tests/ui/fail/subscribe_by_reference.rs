@@ -1,0 +1,17 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[topic(name = "orders.placed", key = customer)]
+#[derive(Serialize, Deserialize)]
+struct OrderPlaced {
+    customer: String,
+    cents: u64,
+}
+
+#[subscribe]
+async fn charge(_: &OrderPlaced, cx: impl FromDelivery) {
+    let _ = cx;
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[topic(name = "orders.placed", key = customer)]
+#[derive(Serialize, Deserialize)]
+struct OrderPlaced {
+    customer: String,
+    cents: u64,
+}
+
+#[subscribe]
+struct Charge;
+
+fn main() {}

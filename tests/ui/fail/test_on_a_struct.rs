@@ -1,0 +1,4 @@
+#[photon::test]
+struct Test;
+
+fn main() {}

@@ -1,0 +1,18 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[topic(name = "orders.placed", key = price)]
+#[derive(Serialize, Deserialize)]
+struct OrderPlaced {
+    customer: String,
+    cents: u64,
+    price: f64,
+}
+
+#[subscribe(topic = "orders.placed")]
+async fn charge(order: OrderPlaced) {
+    let _ = (order.customer, order.cents);
+}
+
+fn main() {}

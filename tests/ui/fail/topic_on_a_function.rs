@@ -1,0 +1,8 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[topic("function")]
+fn function() {}
+
+fn main() {}

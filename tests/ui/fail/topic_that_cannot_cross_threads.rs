@@ -1,0 +1,18 @@
+#![deny(warnings)]
+
+use photon::prelude::*;
+
+#[topic("orders.placed")]
+#[derive(Serialize, Deserialize)]
+struct OrderPlaced {
+    customer: String,
+    #[serde(skip)]
+    cents: std::rc::Rc<u64>,
+}
+
+#[subscribe(topic = "orders.placed")]
+async fn charge(order: OrderPlaced) {
+    let _ = (order.customer, order.cents);
+}
+
+fn main() {}
