@@ -1,8 +1,8 @@
 //! Stores: the engines that hold Photon's logs, positions, stored deliveries and leases.
 //!
 //! Each engine has a feature of its own. `memory` is for tests and for events that need not outlive the
-//! process. `sqlite` keeps everything in one file that several processes may share. `nats` keeps it in JetStream, for
-//! services on many machines.
+//! process. `sqlite` keeps everything in one file that several processes may share. `postgres`, `nats` (JetStream) and
+//! `redis` are for services on many machines.
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod columns;
@@ -24,6 +24,15 @@ pub mod postgres;
 
 #[cfg(feature = "redis")]
 pub mod redis;
+
+#[cfg(any(
+    feature = "memory",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "nats",
+    feature = "redis"
+))]
+mod refusal;
 
 pub mod wrap;
 

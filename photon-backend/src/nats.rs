@@ -12,6 +12,7 @@ mod checkpoints;
 mod connect;
 mod denials;
 mod error;
+mod healing;
 mod journal;
 mod leases;
 mod log;
@@ -42,6 +43,7 @@ pub use self::options::NatsOptions;
 use self::api::JetStream;
 use self::cells::Cells;
 use self::checkpoints::Known;
+use self::healing::Remembered;
 use self::names::Names;
 use self::tail::Foreign;
 use self::topics::TopicSlot;
@@ -72,6 +74,7 @@ struct Inner {
     topics: Mutex<HashMap<TopicName, Arc<TopicSlot>>>,
     cells: Cells,
     known: Mutex<HashMap<SubscriptionId, Arc<Known>>>,
+    remembered: Remembered,
     writes: AtomicU64,
     foreign: Foreign,
 }
@@ -99,6 +102,7 @@ impl NatsStore {
             topics: Mutex::default(),
             cells: Cells::default(),
             known: Mutex::default(),
+            remembered: Remembered::default(),
             writes: AtomicU64::new(0),
             foreign: Foreign::default(),
         };

@@ -2,7 +2,7 @@
 
 mod rows;
 
-use photon_core::error::{StoreError, StoreErrorKind};
+use photon_core::error::StoreError;
 use photon_core::event::Event;
 use photon_core::ids::{Seq, Shard, SubscriptionId};
 use photon_core::store::{Checkpoint, ResetOutcome, ShardCommit, ShardOutcome, Trial};
@@ -10,6 +10,7 @@ use photon_core::store::{Checkpoint, ResetOutcome, ShardCommit, ShardOutcome, Tr
 #[cfg(feature = "nats")]
 pub(crate) use self::rows::Place;
 pub(crate) use self::rows::ShardRows;
+pub(crate) use crate::refusal::{refused, unregistered};
 
 /// What is stored about one shard of a subscription.
 #[derive(Default)]
@@ -79,12 +80,4 @@ pub(crate) fn no_such_shard(subscription: &SubscriptionId, shard: Shard, known: 
         "subscription {subscription} has no shard {shard}, its {known} shards count from 0: name only shards \
          that its topic has"
     ))
-}
-
-pub(crate) fn unregistered(subscription: &SubscriptionId) -> StoreError {
-    refused(format!("subscription {subscription} is not known to this store: register it first"))
-}
-
-pub(crate) fn refused(message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, message)
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::MemoryStore;
 use crate::position::refused;
+use crate::refusal::unknown_topic;
 
 /// The place of a topic: there from the first mention, so that a listener can wait for a topic to come.
 pub(super) struct TopicSlot {
@@ -254,10 +255,6 @@ impl MemoryStore {
         let log = slot.log.read().unwrap_or_else(PoisonError::into_inner);
         look(log.as_ref().ok_or_else(|| unknown_topic(topic))?)
     }
-}
-
-fn unknown_topic(topic: &TopicName) -> StoreError {
-    refused(format!("topic {topic:?} is not in this store: call ensure_topic first"))
 }
 
 #[async_trait]

@@ -18,7 +18,7 @@ use super::denials::Denials;
 use super::error::{denied, error, request_failed, turned_down};
 use super::journal::End;
 
-/// "No message found" and "stream not found".
+/// "No message found" and "stream not found": where there is no stream, there is no message.
 const NO_MESSAGE: u64 = 10037;
 const NO_STREAM: u64 = 10059;
 /// "Sequence not found", of a message that is to be deleted.
@@ -224,7 +224,7 @@ impl JetStream {
         let answer: Result<GetAnswer, ApiError> = self.ask(&what, &subject, body, false).await?;
         let message = match answer {
             Ok(answer) => answer.message,
-            Err(ApiError { err_code: NO_MESSAGE, .. }) => return Ok(None),
+            Err(ApiError { err_code: NO_MESSAGE | NO_STREAM, .. }) => return Ok(None),
             Err(answer) => return Err(turned_down(&what, &answer)),
         };
         let decode = |text: &str| {

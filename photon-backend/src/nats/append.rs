@@ -38,9 +38,12 @@ struct Parcel {
 }
 
 /// What became of the messages of one shard: up to the first error.
+#[derive(Default)]
 struct ShardResult {
     stored: Vec<(Vec<usize>, PubAck)>,
     error: Option<StoreError>,
+    /// The stream went back: it may be another one.
+    went_back: bool,
 }
 
 impl Inner {
@@ -58,14 +61,19 @@ impl Inner {
         if anything {
             self.tell(topic).await;
         }
+        let went_back = results.iter().any(|result| result.went_back);
+        let made_anew = if went_back { self.made_anew(topic).await? } else { None };
+        let topic = made_anew.as_deref().unwrap_or(topic);
         let mut appended = vec![Appended { seq: Seq::ZERO, duplicate: false }; count];
         let mut failed: Option<StoreError> = None;
         for result in results {
             for (events, ack) in result.stored {
                 let many = events.len();
                 for (index, event) in events.into_iter().enumerate() {
-                    appended[event] =
-                        Appended { seq: Seq(place(ack.seq, index, many)), duplicate: ack.duplicate };
+                    appended[event] = Appended {
+                        seq: Seq(place(topic.number(ack.seq), index, many)),
+                        duplicate: ack.duplicate,
+                    };
                 }
             }
             // An unknown end says more than that something was not done.
@@ -76,6 +84,9 @@ impl Inner {
             {
                 failed = result.error;
             }
+        }
+        if failed.is_some() {
+            self.doubt_if_gone(topic).await;
         }
         match failed {
             None => Ok(appended),
@@ -121,7 +132,7 @@ impl Inner {
     async fn send_shard(&self, topic: &Topic, shard: Shard, parcels: Vec<Parcel>) -> ShardResult {
         let subject = self.names.log(&topic.name, shard);
         let what = format!("events for topic {:?} cannot be stored", topic.name);
-        let mut result = ShardResult { stored: Vec::new(), error: None };
+        let mut result = ShardResult::default();
         for Parcel { bytes, dedup, events } in parcels {
             let headers = dedup.map(|id| {
                 let mut headers = HeaderMap::new();
@@ -130,7 +141,9 @@ impl Inner {
             });
             match self.js.put(&what, subject.clone(), headers, bytes).await {
                 Ok(ack) => {
-                    topic.saw_end(shard, last_of(ack.seq));
+                    let end = last_of(topic.number(ack.seq));
+                    result.went_back |= !ack.duplicate && end <= topic.seen_end(shard);
+                    topic.saw_end(shard, end);
                     result.stored.push((events, ack));
                 }
                 Err(error) => {

@@ -71,8 +71,14 @@ fn micros(duration: Duration) -> u64 {
 impl Inner {
     /// The record of a subscription that is known.
     async fn registered(&self, id: &SubscriptionId) -> Result<Option<SubscriptionRecord>, StoreError> {
-        let record = self.record::<SubscriptionRecord>(&self.names.subscription(id)).await?;
-        let record = record.filter(|record| record.stage != Stage::Forgotten);
+        let record = match self.record::<SubscriptionRecord>(&self.names.subscription(id)).await? {
+            None => self.register_anew(id).await?,
+            Some(record) if record.stage == Stage::Forgotten => {
+                self.remembered.forgotten(id);
+                None
+            }
+            known => known,
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &record {
             None => drop(known.remove(id)),
@@ -131,8 +137,38 @@ impl Inner {
         Ok(wanted.into_iter().zip(earliest).map(|(wanted, earliest)| wanted.max(earliest)).collect())
     }
 
+    /// Announces a subscription, which [`settle`](Self::settle) then makes registered. `false` if another process did.
+    pub(super) async fn begin(
+        &self,
+        registration: &Registration,
+        life: u64,
+        revision: u64,
+        starts: &[u64],
+    ) -> Result<bool, StoreError> {
+        let id = &registration.subscription;
+        let what = format!("subscription {id} cannot be registered");
+        self.change(&what, &self.names.subscription(id), |record: Option<SubscriptionRecord>| {
+            if record.is_some_and(|record| record.stage != Stage::Forgotten || record.life >= life) {
+                return Ok(Change::Keep(false));
+            }
+            let record = SubscriptionRecord {
+                life,
+                stage: Stage::Announced,
+                durable: registration.mode == Mode::Durable,
+                registered: now().0,
+                active: now().0,
+                expire_after_us: registration.expire_after.map(micros),
+                starts: starts.to_vec(),
+                revision,
+                paused: None,
+            };
+            Ok(Change::Write(record, true))
+        })
+        .await
+    }
+
     /// Raises the starts of a subscription that became known while a trim was announced, and makes it registered.
-    async fn settle(&self, id: &SubscriptionId) -> Result<SubscriptionRecord, StoreError> {
+    pub(super) async fn settle(&self, id: &SubscriptionId) -> Result<SubscriptionRecord, StoreError> {
         let topic = self.topic(&id.topic).await?;
         let trimmed = self.topic_record(&topic).await?;
         let what = format!("subscription {id} cannot be registered");
@@ -191,8 +227,11 @@ impl Inner {
                 Step::Write(cell.commit(known.start(shard), &stripped, touched))
             })
             .await?;
-        let active = outcome != ShardOutcome::Fenced && known.is_due();
-        Ok((outcome, active))
+        if outcome == ShardOutcome::Fenced {
+            return Ok((outcome, false));
+        }
+        self.remembered.committed(id, shard, commit.checkpoint.watermark);
+        Ok((outcome, known.is_due()))
     }
 
     async fn write_activity(&self, id: &SubscriptionId) -> Result<(), StoreError> {
@@ -223,31 +262,11 @@ impl Checkpoints for NatsStore {
                 let life = before.map_or(1, |record| record.life + 1);
                 let revision = before.map_or(0, |record| record.revision);
                 let starts = inner.starts(id, registration.start).await?;
-                let new = inner
-                    .change(&what, &subject, |record: Option<SubscriptionRecord>| {
-                        if record
-                            .is_some_and(|record| record.stage != Stage::Forgotten || record.life >= life)
-                        {
-                            return Ok(Change::Keep(false));
-                        }
-                        let record = SubscriptionRecord {
-                            life,
-                            stage: Stage::Announced,
-                            durable: registration.mode == Mode::Durable,
-                            registered: now().0,
-                            active: now().0,
-                            expire_after_us,
-                            starts: starts.clone(),
-                            revision,
-                            paused: None,
-                        };
-                        Ok(Change::Write(record, true))
-                    })
-                    .await?;
-                if !new {
+                if !inner.begin(registration, life, revision, &starts).await? {
                     continue;
                 }
                 let record = inner.settle(id).await?;
+                inner.remembered.registered(registration, &record);
                 return Ok(Registered { new: true, starts: record.starts.into_iter().map(Seq).collect() });
             }
             let record = inner.settle(id).await?;
@@ -257,6 +276,7 @@ impl Checkpoints for NatsStore {
                     Change::Write(SubscriptionRecord { active, expire_after_us, ..record }, ())
                 })
                 .await?;
+            inner.remembered.registered(registration, &record);
             return Ok(Registered { new: false, starts: record.starts.into_iter().map(Seq).collect() });
         }
     }
@@ -276,7 +296,12 @@ impl Checkpoints for NatsStore {
                 })
                 .await
         };
-        stream::iter((0..).zip(record.starts)).map(load).buffered(AT_ONCE).try_collect().await
+        let loaded: Vec<StoredCheckpoint> =
+            stream::iter((0..).zip(record.starts)).map(load).buffered(AT_ONCE).try_collect().await?;
+        for stored in &loaded {
+            inner.remembered.loaded(subscription, stored.shard, stored.checkpoint.watermark);
+        }
+        Ok(loaded)
     }
 
     async fn commit(&self, commit: &Commit) -> Result<CommitOutcome, StoreError> {
@@ -387,6 +412,7 @@ impl Checkpoints for NatsStore {
                 Ok(Change::Write(record.clone(), Some(record)))
             })
             .await?;
+        inner.remembered.forgotten(subscription);
         inner.known.lock().unwrap_or_else(PoisonError::into_inner).remove(subscription);
         match gone {
             Some(record) => inner.clear(subscription, &record).await,

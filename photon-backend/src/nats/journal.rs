@@ -59,7 +59,14 @@ impl Inner {
         end: End,
         data: Bytes,
     ) -> Result<Option<End>, StoreError> {
-        let Some(seq) = self.js.put_entry(what, subject, end, data).await? else { return Ok(None) };
+        let stored = match self.js.put_entry(what, subject, end, data).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.make_state_if_gone(&error).await;
+                return Err(error);
+            }
+        };
+        let Some(seq) = stored else { return Ok(None) };
         let stored = End { counts: seq, last: seq };
         if !self.replicated {
             return Ok(Some(stored));

@@ -94,7 +94,8 @@ impl<'a> Reading<'a> {
                     self.records.push(event);
                 }
                 Err(reason) => {
-                    inner.foreign.skipped(&self.topic.name, &self.topic.stream, message_of(place), &reason);
+                    let message = self.topic.sequence(message_of(place));
+                    inner.foreign.skipped(&self.topic.name, &self.topic.stream, message, &reason);
                 }
             }
         }
@@ -159,7 +160,7 @@ impl Inner {
         Ok(reading.finish())
     }
 
-    /// The last message of a topic, as the leader of its stream has it.
+    /// The number of the last message of a topic, as the leader of its stream has it.
     async fn last_message(&self, topic: &Topic) -> Result<u64, StoreError> {
         let seen = topic.last_seen();
         let (info, record) = futures::join!(self.js.stream(&topic.stream), self.topic_record(topic));
@@ -176,7 +177,7 @@ impl Inner {
         if !Self::is_of(topic, seen, &info) {
             return Err(gone());
         }
-        Ok(info.state.last_seq)
+        Ok(topic.number(info.state.last_seq))
     }
 
     /// Opens a reader where the first of the cursors stands that has something to read.
@@ -224,8 +225,8 @@ impl Inner {
             Some(shard) => self.names.log(&topic.name, shard),
             None => self.names.log_subjects(&topic.name),
         };
-        let next = self.js.next(&topic.stream, &subject, tail.position).await?;
-        if next.is_none_or(|next| next.seq > end) {
+        let next = self.js.next(&topic.stream, &subject, topic.sequence(tail.position)).await?;
+        if next.is_none_or(|next| topic.number(next.seq) > end) {
             tail.position = tail.position.max(end);
             return Ok(());
         }

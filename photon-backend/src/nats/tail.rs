@@ -73,7 +73,7 @@ impl Inner {
         let config = json!({
             "ack_policy": "none",
             "deliver_policy": "by_start_sequence",
-            "opt_start_seq": first.max(1),
+            "opt_start_seq": topic.sequence(first).max(1),
             "filter_subject": subjects,
             "replay_policy": "instant",
             "inactive_threshold": IDLE.as_nanos(),
@@ -158,7 +158,8 @@ impl Tail {
             return Err(broken(topic, "messages got lost on the way"));
         }
         self.delivered = delivery.consumer_seq;
-        self.position = delivery.stream_seq;
+        let number = topic.number(delivery.stream_seq);
+        self.position = number;
         self.asked = self.asked.saturating_sub(1);
         self.size = (self.size * 7 + message.payload.len()) / 8;
         if self.asked <= self.portion() / 2 {
@@ -168,10 +169,10 @@ impl Tail {
         let shard = shard.filter(|shard| shard.0 < topic.shards);
         let packet = shard
             .ok_or_else(|| super::cell::bad("its shard is unknown"))
-            .and_then(|shard| Unpacked::new(shard, delivery.stream_seq, delivery.time, message.payload));
+            .and_then(|shard| Unpacked::new(shard, number, delivery.time, message.payload));
         match packet {
             Ok(packet) => {
-                topic.saw_end(packet.shard, last_of(delivery.stream_seq));
+                topic.saw_end(packet.shard, last_of(number));
                 self.packet = Some(packet);
             }
             Err(reason) => inner.foreign.skipped(&topic.name, &topic.stream, delivery.stream_seq, &reason),

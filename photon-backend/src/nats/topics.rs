@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use photon_core::error::StoreError;
+use photon_core::error::{StoreError, StoreErrorKind};
 use photon_core::ids::{Generation, MAX_SHARDS, Seq, Shard, TopicName};
 use photon_core::store::{Bounds, TopicInfo, TopicSpec};
 use photon_core::time::Timestamp;
@@ -13,12 +13,14 @@ use serde_json::json;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::Inner;
 use super::api::{StreamConfig, StreamInfo};
+use super::error::error;
 use super::packet::{last_of, message_of};
 use super::records::{Change, TopicRecord};
 use super::tail::Tail;
+use super::{Inner, now};
 use crate::position::refused;
+use crate::refusal::unknown_topic;
 
 const AT_ONCE: usize = 64;
 
@@ -27,6 +29,10 @@ pub(super) struct TopicSlot {
     pub(super) wake: watch::Sender<u64>,
     pub(super) listens: std::sync::atomic::AtomicBool,
     topic: Mutex<Option<Arc<Topic>>>,
+    /// The last place that was seen of a stream that is in doubt.
+    seen: AtomicU64,
+    /// What it was asked to be here: to make its stream anew, should somebody remove it.
+    wanted: Mutex<Option<TopicSpec>>,
 }
 
 /// A topic whose stream was seen.
@@ -35,6 +41,8 @@ pub(super) struct Topic {
     pub(super) stream: String,
     pub(super) shards: u16,
     pub(super) generation: Generation,
+    /// The number of the message before the first of the stream: 0 but for a stream that was made anew.
+    base: u64,
     replicated: bool,
     /// The last place that was seen of each shard.
     ends: Vec<AtomicU64>,
@@ -45,20 +53,32 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    fn new(name: &TopicName, config: &StreamConfig, (generation, shards): (Generation, u16)) -> Self {
+    fn new(name: &TopicName, config: &StreamConfig, described: Described) -> Self {
+        let Described { generation, shards, base } = described;
         let (stream, replicated) = (config.name.clone(), config.num_replicas > 1);
-        let zeros = || (0..shards).map(|_| AtomicU64::new(0)).collect();
-        let (ends, floors) = (zeros(), zeros());
+        let start = || (0..shards).map(|_| AtomicU64::new(last_of(base))).collect();
+        let (ends, floors) = (start(), start());
         Self {
             name: name.clone(),
             stream,
             shards,
             generation,
+            base,
             replicated,
             ends,
             floors,
             tails: Mutex::default(),
         }
+    }
+
+    /// The number of the message of a sequence. Numbers go on where a stream was made anew, sequences begin again.
+    pub(super) fn number(&self, sequence: u64) -> u64 {
+        self.base.saturating_add(sequence)
+    }
+
+    /// The sequence of a message of this number.
+    pub(super) fn sequence(&self, number: u64) -> u64 {
+        number.saturating_sub(self.base)
     }
 
     pub(super) fn check(&self, shard: Shard) -> Result<(), StoreError> {
@@ -90,6 +110,19 @@ impl Topic {
         self.floors.get(usize::from(shard.0)).map_or(0, |floor| floor.load(Ordering::Relaxed))
     }
 
+    fn is_of(&self, record: &TopicRecord) -> bool {
+        record.generation == self.generation.0.to_string()
+    }
+
+    /// The record, if it is about this stream, else a new one.
+    fn own(&self, record: Option<TopicRecord>) -> TopicRecord {
+        record.filter(|record| self.is_of(record)).unwrap_or_else(|| {
+            let floors = (0..self.shards).filter(|_| self.base > 0).map(|shard| (shard, last_of(self.base)));
+            let generation = self.generation.0.to_string();
+            TopicRecord { generation, floors: floors.collect(), ..TopicRecord::default() }
+        })
+    }
+
     fn saw_record(&self, record: &TopicRecord) {
         for (shard, floor) in (0..).zip(&self.floors) {
             floor.fetch_max(record.floor(shard), Ordering::Relaxed);
@@ -98,22 +131,37 @@ impl Topic {
     }
 }
 
-fn unknown_topic(topic: &TopicName) -> StoreError {
-    refused(format!("topic {topic:?} is not in this store: call ensure_topic first"))
-}
-
 /// What the description of a stream says about its topic.
-fn describe(spec: &TopicSpec) -> String {
-    format!("Photon topic, version 1, {} shards, generation {}", spec.shards, spec.generation.0)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Described {
+    generation: Generation,
+    shards: u16,
+    base: u64,
 }
 
-fn read_description(text: &str) -> Option<(Generation, u16)> {
-    let rest = text.strip_prefix("Photon topic, version 1, ")?;
-    let (shards, generation) = rest.split_once(" shards, generation ")?;
-    let shards: u16 = shards.parse().ok()?;
-    let fits = (1..=MAX_SHARDS).contains(&shards);
-    let generation = Generation(Uuid::parse_str(generation).ok()?);
-    fits.then_some((generation, shards))
+impl Described {
+    fn write(self) -> String {
+        let Self { generation, shards, base } = self;
+        let text = format!("Photon topic, version 1, {shards} shards, generation {}", generation.0);
+        if base == 0 { text } else { format!("{text}, after {base}") }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("Photon topic, version 1, ")?;
+        let (shards, rest) = rest.split_once(" shards, generation ")?;
+        let (generation, base) = rest.split_once(", after ").unwrap_or((rest, "0"));
+        let shards: u16 = shards.parse().ok()?;
+        let generation = Generation(Uuid::parse_str(generation).ok()?);
+        let fits = (1..=MAX_SHARDS).contains(&shards);
+        fits.then_some(Self { generation, shards, base: base.parse().ok()? })
+    }
+}
+
+/// The base of a stream that is made anew, behind all places that a subscription may stand at, here or elsewhere: no
+/// stream takes a message each 16 µs all its life, and of what this process knows it is certain.
+fn base_after(seen: u64) -> u64 {
+    let by_time = u64::try_from(now().0).unwrap_or(0) / 16;
+    by_time.max(message_of(seen))
 }
 
 impl Inner {
@@ -124,6 +172,8 @@ impl Inner {
                 wake: watch::Sender::new(0),
                 listens: false.into(),
                 topic: Mutex::default(),
+                seen: AtomicU64::new(0),
+                wanted: Mutex::default(),
             })
         });
         Arc::clone(slot)
@@ -136,15 +186,31 @@ impl Inner {
         if let Some(topic) = known() {
             return Ok(topic);
         }
-        let stream = self.names.log_stream(name);
-        let info = self.js.stream(&stream).await?.ok_or_else(|| unknown_topic(name))?;
+        let info = match self.js.stream(&self.names.log_stream(name)).await? {
+            Some(info) => info,
+            None => self.make_log_anew(name, &slot).await?,
+        };
         self.remember(name, &info).await
+    }
+
+    /// Makes the stream of a topic that was ensured here, and that somebody removed since.
+    async fn make_log_anew(&self, name: &TopicName, slot: &TopicSlot) -> Result<StreamInfo, StoreError> {
+        let wanted = slot.wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = wanted.ok_or_else(|| unknown_topic(name))?;
+        let info = self.make_log(&TopicSpec { generation: Generation(Uuid::new_v4()), ..wanted }).await?;
+        tracing::error!(
+            topic = %name, stream = %info.config.name,
+            "the stream of the topic was gone from the NATS server and was made anew: the events that it held are \
+             lost. Who removed it?",
+        );
+        Ok(info)
     }
 
     /// Keeps what is known of a topic: a stream that was made anew is another topic.
     async fn remember(&self, name: &TopicName, info: &StreamInfo) -> Result<Arc<Topic>, StoreError> {
         let described = self.check_stream(name, info)?;
-        let topic = Arc::new(Topic::new(name, &info.config, described));
+        let topic = Topic::new(name, &info.config, described);
+        let topic = Arc::new(topic);
         self.topic_record(&topic).await?;
         self.ends(&topic).await?;
         let slot = self.slot_of(name);
@@ -156,11 +222,38 @@ impl Inner {
         Ok(topic)
     }
 
+    /// Looks at a topic anew if its stream is not there any more.
+    pub(super) async fn doubt_if_gone(&self, topic: &Topic) {
+        if matches!(self.js.stream(&topic.stream).await, Ok(None)) {
+            self.doubt(topic);
+        }
+    }
+
+    /// The topic as it is now, if its stream is another one than was known.
+    pub(super) async fn made_anew(&self, topic: &Topic) -> Result<Option<Arc<Topic>>, StoreError> {
+        let looked = async {
+            let info = self.js.stream(&topic.stream).await?;
+            if info.is_some_and(|info| Self::is_of(topic, 0, &info)) {
+                return Ok(None);
+            }
+            self.doubt(topic);
+            self.topic(&topic.name).await.map(Some)
+        };
+        // The events are stored, and where is not known.
+        looked.await.map_err(|source: StoreError| {
+            let message =
+                format!("events for topic {:?} are stored in a stream that was replaced", topic.name);
+            error(StoreErrorKind::Unknown, message).with_source(source)
+        })
+    }
+
     /// Looks at a topic anew when the server says something that cannot be of the one that is known.
     pub(super) fn doubt(&self, topic: &Topic) {
         let slot = self.slot_of(&topic.name);
         let mut known = slot.topic.lock().unwrap_or_else(PoisonError::into_inner);
-        known.take_if(|known| known.generation == topic.generation);
+        if known.take_if(|known| known.generation == topic.generation).is_some() {
+            slot.seen.fetch_max(topic.last_seen(), Ordering::Relaxed);
+        }
     }
 
     pub(super) async fn ensure(&self, spec: &TopicSpec) -> Result<TopicInfo, StoreError> {
@@ -186,13 +279,16 @@ impl Inner {
             )));
         }
         self.fix_key(&topic, spec).await?;
+        let slot = self.slot_of(&spec.name);
+        *slot.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(spec.clone());
         Ok(TopicInfo { generation: topic.generation, shards: topic.shards })
     }
 
     async fn make_log(&self, spec: &TopicSpec) -> Result<StreamInfo, StoreError> {
         let window = self.options.dedup_window;
+        let base = self.base_for(&spec.name).await?;
         let config = StreamConfig {
-            description: describe(spec),
+            description: Described { generation: spec.generation, shards: spec.shards, base }.write(),
             duplicate_window: i64::try_from(window.as_nanos()).unwrap_or(i64::MAX),
             ..self.stream_config(self.names.log_stream(&spec.name), self.names.log_subjects(&spec.name))
         };
@@ -201,6 +297,17 @@ impl Inner {
         }
         // Another process was faster.
         self.js.stream(&config.name).await?.ok_or_else(|| unknown_topic(&spec.name))
+    }
+
+    /// Where a new stream of a topic begins: behind an earlier one, of which this process or the state stream knows.
+    async fn base_for(&self, name: &TopicName) -> Result<u64, StoreError> {
+        let seen = {
+            let slot = self.slot_of(name);
+            let known = slot.topic.lock().unwrap_or_else(PoisonError::into_inner);
+            known.as_ref().map_or(slot.seen.load(Ordering::Relaxed), |topic| topic.last_seen())
+        };
+        let before: Option<TopicRecord> = self.record(&self.names.topic(name)).await?;
+        Ok(if seen == 0 && before.is_none() { 0 } else { base_after(seen) })
     }
 
     /// The settings of every stream that Photon makes: nothing is removed by itself.
@@ -224,9 +331,9 @@ impl Inner {
         }
     }
 
-    fn check_stream(&self, topic: &TopicName, info: &StreamInfo) -> Result<(Generation, u16), StoreError> {
+    fn check_stream(&self, topic: &TopicName, info: &StreamInfo) -> Result<Described, StoreError> {
         let config = &info.config;
-        let described = read_description(&config.description).ok_or_else(|| {
+        let described = Described::read(&config.description).ok_or_else(|| {
             refused(format!(
                 "the stream {:?} of topic {topic:?} was not made by Photon: remove or rename it, or choose another \
                  namespace",
@@ -240,19 +347,16 @@ impl Inner {
     /// Whether a stream is still the one of a topic: not made anew, and not put back to an earlier state, behind a
     /// place that was seen before it was looked at.
     pub(super) fn is_of(topic: &Topic, seen: u64, info: &StreamInfo) -> bool {
-        let described = read_description(&info.config.description);
-        let same = described.is_some_and(|(generation, _)| generation == topic.generation);
-        same && last_of(info.state.last_seq) >= seen
+        let described = Described::read(&info.config.description);
+        let same = described.is_some_and(|described| described.generation == topic.generation);
+        same && last_of(topic.number(info.state.last_seq)) >= seen
     }
 
     async fn fix_key(&self, topic: &Topic, spec: &TopicSpec) -> Result<(), StoreError> {
         let what = format!("topic {:?} cannot be made", topic.name);
-        let generation = topic.generation.0.to_string();
         self.change(&what, &self.names.topic(&topic.name), |record: Option<TopicRecord>| {
-            let record = record.filter(|record| record.generation == generation);
-            let mut changed = record.is_none();
-            let mut record =
-                record.unwrap_or_else(|| TopicRecord { generation: generation.clone(), ..TopicRecord::default() });
+            let mut changed = record.as_ref().is_none_or(|record| !topic.is_of(record));
+            let mut record = topic.own(record);
             match (&record.key, &spec.key) {
                 (Some(old), Some(new)) if old != new => {
                     return Err(refused(format!(
@@ -270,9 +374,7 @@ impl Inner {
     }
 
     pub(super) async fn topic_record(&self, topic: &Topic) -> Result<TopicRecord, StoreError> {
-        let record: Option<TopicRecord> = self.record(&self.names.topic(&topic.name)).await?;
-        let generation = topic.generation.0.to_string();
-        let record = record.filter(|record| record.generation == generation).unwrap_or_default();
+        let record = topic.own(self.record(&self.names.topic(&topic.name)).await?);
         topic.saw_record(&record);
         Ok(record)
     }
@@ -283,14 +385,9 @@ impl Inner {
         mut change: impl FnMut(&mut TopicRecord) -> bool,
     ) -> Result<(), StoreError> {
         let what = format!("topic {:?} cannot be trimmed", topic.name);
-        let generation = topic.generation.0.to_string();
         let record = self
             .change(&what, &self.names.topic(&topic.name), |record: Option<TopicRecord>| {
-                let record = record.filter(|record| record.generation == generation);
-                let mut record = record.unwrap_or_else(|| TopicRecord {
-                    generation: generation.clone(),
-                    ..TopicRecord::default()
-                });
+                let mut record = topic.own(record);
                 let changed = change(&mut record);
                 Ok(if changed { Change::Write(record.clone(), record) } else { Change::Keep(record) })
             })
@@ -303,7 +400,7 @@ impl Inner {
     pub(super) async fn end(&self, topic: &Topic, shard: Shard) -> Result<u64, StoreError> {
         let last = self.js.last(&topic.stream, &self.names.log(&topic.name, shard)).await?;
         if let Some(last) = last {
-            topic.saw_end(shard, last_of(last.seq));
+            topic.saw_end(shard, last_of(topic.number(last.seq)));
         }
         Ok(topic.seen_end(shard))
     }
@@ -351,7 +448,7 @@ impl Inner {
         });
         let consumer = self.js.make_consumer(&topic.stream, config).await?;
         self.js.drop_consumer(&topic.stream, &consumer.name).await;
-        Ok(last_of(consumer.delivered.stream_seq))
+        Ok(last_of(topic.number(consumer.delivered.stream_seq)))
     }
 
     pub(super) async fn announce(&self, topic: &Topic, shard: Shard, through: Seq) -> Result<(), StoreError> {
@@ -384,7 +481,7 @@ impl Inner {
         // A message goes when all of it is trimmed.
         let floor = topic.seen_floor(shard);
         let message = message_of(floor);
-        let before = if last_of(message) == floor { message + 1 } else { message };
+        let before = topic.sequence(if last_of(message) == floor { message + 1 } else { message });
         if before <= 1 {
             return Ok(());
         }
@@ -420,9 +517,12 @@ mod tests {
             key: None,
             generation: Generation(Uuid::from_u128(9)),
         };
-        assert_eq!(read_description(&describe(&spec)), Some((spec.generation, 7)));
+        for base in [0, 1, 110_000_000_000_000] {
+            let described = Described { generation: spec.generation, shards: 7, base };
+            assert_eq!(Described::read(&described.write()), Some(described));
+        }
         for other in ["", "orders", "Photon topic, version 2, 7 shards, generation x"] {
-            assert_eq!(read_description(other), None);
+            assert_eq!(Described::read(other), None);
         }
     }
 }

@@ -17,12 +17,13 @@ use tokio_postgres::{Client, Row};
 use crate::columns::{decode_ranges, decode_trials, encode_ranges};
 
 use super::PostgresStore;
-use super::error::{Effect, Target, Trouble, refused};
+use super::error::{Effect, Target, Trouble};
 use super::log::{self, shard};
 use super::param::params;
 use super::read::{number, seq};
 use super::schema::Schema;
 use super::{commit, control, leases};
+pub(super) use crate::refusal::unregistered;
 
 /// The number of a registered subscription.
 pub(super) async fn find(
@@ -35,10 +36,6 @@ pub(super) async fn find(
     let (topic, position) = (subscription.topic.as_str(), subscription.position_name());
     let found = client.query_typed_opt(&schema.sql(statement), params![topic, position]).await?;
     found.map(|row| Ok(row.try_get(0)?)).transpose()
-}
-
-pub(super) fn unregistered(subscription: &SubscriptionId) -> StoreError {
-    refused(format!("subscription {subscription} is not known to this store: register it first"))
 }
 
 /// A checkpoint, from the columns watermark and ranges that begin at `first`.

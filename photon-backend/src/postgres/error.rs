@@ -6,6 +6,8 @@ use std::time::Duration;
 use photon_core::error::{StoreError, StoreErrorKind};
 use tokio_postgres::error::SqlState;
 
+pub(super) use crate::refusal::refused;
+
 /// What our own functions raise when a topic has lost its counters.
 const LOST_SHARDS: &str = "PH001";
 
@@ -49,11 +51,6 @@ impl Effect {
             ),
         }
     }
-}
-
-/// The request does not fit.
-pub(super) fn refused(message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, message)
 }
 
 /// The database, for messages. It knows no password.

@@ -12,6 +12,7 @@ use super::PostgresStore;
 use super::error::{Effect, Trouble, refused};
 use super::param::params;
 use super::schema::Schema;
+use crate::refusal::unknown_topic;
 
 /// What a statement needs to know about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +57,7 @@ impl PostgresStore {
         }
         let session = self.inner.reserved.session().await?;
         let found = session.run(Effect::Read, find(session.client(), &self.inner.schema, name)).await?;
-        let row = found.ok_or_else(|| {
-            refused(format!("topic {name:?} is not in this store: call ensure_topic first"))
-        })?;
+        let row = found.ok_or_else(|| unknown_topic(name))?;
         self.inner.topics.insert(name, row);
         Ok(row)
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use photon_core::error::{StoreError, StoreErrorKind};
 use redis::RedisError;
 
+pub(super) use crate::refusal::refused;
+
 /// Why a piece of work failed.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -51,11 +53,6 @@ impl Effect {
             ),
         }
     }
-}
-
-/// The request does not fit.
-pub(super) fn refused(message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, message)
 }
 
 /// The server, for messages. It knows no password.

@@ -16,6 +16,8 @@ use super::error::{Effect, Trouble, refused};
 use super::link::Use;
 use super::scripts;
 use super::throttle::Throttle;
+use crate::refusal::unknown_topic;
+pub(super) use crate::refusal::unregistered;
 
 #[derive(Default)]
 pub(super) struct Known {
@@ -309,12 +311,4 @@ impl RedisStore {
             other => self.target().strange(format!("the answer {other:?}")),
         })
     }
-}
-
-pub(super) fn unregistered(subscription: &SubscriptionId) -> StoreError {
-    refused(format!("subscription {subscription} is not known to this store: register it first"))
-}
-
-pub(super) fn unknown_topic(name: &TopicName) -> StoreError {
-    refused(format!("topic {name:?} is not in this store: call ensure_topic first"))
 }

@@ -16,10 +16,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::columns::{decode_ranges, decode_trials, encode_ranges};
 
-use super::error::{File, Trouble, refused};
+use super::error::{File, Trouble};
 use super::readers::Snapshot;
 use super::writer::Transaction;
 use super::{SMALL_WRITE, SqliteStore, append, commit, control, leases, log, topics};
+pub(super) use crate::refusal::unregistered;
 
 /// The number of a registered subscription.
 pub(super) fn find(conn: &Connection, subscription: &SubscriptionId) -> rusqlite::Result<Option<u64>> {
@@ -29,10 +30,6 @@ pub(super) fn find(conn: &Connection, subscription: &SubscriptionId) -> rusqlite
     )?
     .query_row([subscription.topic.as_str(), &subscription.position_name()], |row| row.get(0))
     .optional()
-}
-
-pub(super) fn unregistered(subscription: &SubscriptionId) -> StoreError {
-    refused(format!("subscription {subscription} is not known to this store: register it first"))
 }
 
 /// What is stored of one shard: the checkpoint, and the trials in their encoding.

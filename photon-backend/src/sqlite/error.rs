@@ -10,6 +10,8 @@ use rusqlite::ErrorCode;
 
 use super::place::Place;
 
+pub(super) use crate::refusal::refused;
+
 /// Why a piece of work on a connection failed, before the file is named.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -29,11 +31,6 @@ impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         Trouble::Store(error)
     }
-}
-
-/// The request does not fit.
-pub(super) fn refused(message: impl Into<String>) -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, message)
 }
 
 /// The database file, for messages, and the time that is spent waiting for its locks.

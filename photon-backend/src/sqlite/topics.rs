@@ -6,6 +6,7 @@ use photon_core::ids::{Shard, TopicName};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::{Trouble, refused};
+use crate::refusal::unknown_topic;
 
 /// What a statement needs to know about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +40,7 @@ impl TopicCache {
         if let Some(row) = self.0.get(name) {
             return Ok(*row);
         }
-        let row = find(conn, name)?.ok_or_else(|| {
-            refused(format!("topic {name:?} is not in this store: call ensure_topic first"))
-        })?;
+        let row = find(conn, name)?.ok_or_else(|| unknown_topic(name))?;
         self.0.insert(name.clone(), row);
         Ok(row)
     }

@@ -1,5 +1,7 @@
 //! One fault each.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,4 +66,53 @@ pub(crate) async fn the_rights_are_revoked() {
         service.goes_on().await;
     }
     service.check().await;
+}
+
+/// The log is emptied, and then removed.
+pub(crate) async fn engine_forgot_the_log() {
+    let mut service = Nats::start("trimmed").await;
+    for act in ["PURGE", "DELETE", "DELETE"] {
+        service.interruptions += 1;
+        manage(service.server.addr(), act, "photon-log-trimmed").await;
+        service.lost_what_was().await;
+        service.goes_on().await;
+    }
+    service.check().await;
+}
+
+/// What is known of subscriptions and of who works on them is emptied, and then removed.
+pub(crate) async fn engine_forgot_the_groups() {
+    let mut service = Nats::start("groups").await;
+    for act in ["PURGE", "DELETE", "PURGE"] {
+        service.interruptions += 1;
+        manage(service.server.addr(), act, "photon-state").await;
+        service.goes_on().await;
+    }
+    service.check().await;
+}
+
+pub(crate) async fn engine_forgot_everything() {
+    let mut service = Nats::start("flushed").await;
+    for act in ["PURGE", "DELETE", "DELETE"] {
+        service.interruptions += 1;
+        manage(service.server.addr(), act, "photon-state").await;
+        manage(service.server.addr(), act, "photon-log-flushed").await;
+        service.lost_what_was().await;
+        service.goes_on().await;
+    }
+    service.check().await;
+}
+
+/// What another program does to a stream, as soon as it is there.
+async fn manage(addr: SocketAddr, act: &str, stream: &str) {
+    crate::service::wait_for(&format!("{act} {stream}"), || is_done(addr, act, stream)).await;
+}
+
+fn is_done(addr: SocketAddr, act: &str, stream: &str) -> bool {
+    let mut connection = TcpStream::connect(addr).unwrap();
+    let login = r#"{"verbose":false,"user":"service","pass":"secret"}"#;
+    let request = format!("PUB $JS.API.STREAM.{act}.{stream} answer 0\r\n\r\n");
+    write!(connection, "CONNECT {login}\r\nSUB answer 1\r\n{request}").unwrap();
+    let answer = BufReader::new(connection).lines().map(Result::unwrap).find(|line| line.starts_with('{'));
+    answer.unwrap().contains(r#""success":true"#)
 }

@@ -15,6 +15,12 @@ use std::process::ExitCode;
 use photon_backend::servers::Nats;
 
 fn main() -> ExitCode {
-    let own = photon_backend::server_tests![faults::the_url_alone_is_enough, faults::the_rights_are_revoked,];
+    let own = photon_backend::server_tests![
+        faults::the_url_alone_is_enough,
+        faults::the_rights_are_revoked,
+        faults::engine_forgot_the_log,
+        faults::engine_forgot_the_groups,
+        faults::engine_forgot_everything,
+    ];
     common::run::<Nats>(Nats::missing(), own)
 }
