@@ -9,7 +9,7 @@ use photon_core::ids::{SubscriptionId, TopicName};
 use photon_core::options::{Mode, Start};
 use photon_core::store::{
     Checkpoint, Checkpoints, Commit, CommitOutcome, Paused, Registered, Registration, ResetOutcome,
-    ShardReset, StoredCheckpoint, SubscriptionInfo,
+    ShardOutcome, ShardReset, StoredCheckpoint, SubscriptionInfo,
 };
 use photon_core::time::Timestamp;
 use tokio_postgres::{Client, Row};
@@ -237,6 +237,10 @@ impl Checkpoints for PostgresStore {
     async fn commit(&self, commit: &Commit) -> Result<CommitOutcome, StoreError> {
         let session = self.inner.reserved.session().await?;
         let (schema, target) = (&self.inner.schema, &self.inner.target);
+        let advanced = commit::advance(session.client(), schema, commit);
+        if session.run(Effect::Write, advanced).await? {
+            return Ok(vec![ShardOutcome::Committed { conflicts: Vec::new() }; commit.shards.len()]);
+        }
         // Boxed, because it is large, and every driver would be with it.
         session.transact(Box::pin(commit::write(session.client(), schema, target, commit))).await
     }

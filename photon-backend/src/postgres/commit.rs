@@ -72,6 +72,27 @@ pub(super) async fn lock(
     Ok(Some(Stored { id: found.try_get(0)?, shards: u16::try_from(shards).unwrap_or(0), checkpoints }))
 }
 
+/// Writes a commit that only moves checkpoints on, in one statement, as nearly all are. `false` if it is more than that,
+/// or not all of its shards are owned: then nothing is written.
+pub(super) async fn advance(client: &Client, schema: &Schema, commit: &Commit) -> Result<bool, Trouble> {
+    let is_more = |shard: &ShardCommit| !shard.puts.is_empty() || !shard.ends.is_empty();
+    if commit.shards.is_empty() || commit.shards.iter().any(is_more) {
+        return Ok(false);
+    }
+    let mut moves = Moves::default();
+    let (mut epochs, mut holders) = (Vec::new(), Vec::new());
+    for commit in &commit.shards {
+        moves.push(commit, &commit.checkpoint);
+        epochs.push(i64::try_from(commit.fence.epoch).unwrap_or(i64::MAX));
+        holders.push(commit.fence.token.0);
+    }
+    let Moves { shards, watermarks, ranges, trials } = moves;
+    let (topic, position) = (commit.subscription.topic.as_str(), commit.subscription.position_name());
+    let statement = schema.sql("SELECT @advance($1, $2, $3, $4, $5, $6, $7, $8)");
+    let parameters = params![topic, position, shards, epochs, holders, watermarks, ranges, trials];
+    Ok(client.query_typed_one(&statement, parameters).await?.try_get(0)?)
+}
+
 /// Writes what passes its fence.
 pub(super) async fn write(
     client: &Client,
@@ -248,14 +269,11 @@ async fn store(
         return Ok(());
     }
     changes.write(client, schema, stored.id).await?;
-    let (mut shards, mut watermarks, mut ranges, mut trials) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut moves = Moves::default();
     for (commit, checkpoint) in checkpoints {
-        shards.push(i32::from(commit.shard.0));
-        watermarks.push(number(checkpoint.watermark));
-        ranges.push(encode_ranges(checkpoint));
-        trials.push(encode_trials(&commit.trials));
+        moves.push(commit, checkpoint);
     }
+    let Moves { shards, watermarks, ranges, trials } = moves;
     let moved = schema.sql(
         "UPDATE @checkpoint c SET watermark = u.watermark, ranges = u.ranges, trials = u.trials, active = @now()
          FROM unnest($2, $3, $4, $5) u(shard, watermark, ranges, trials) WHERE c.subscription = $1 AND c.shard = u.shard",
@@ -271,6 +289,24 @@ async fn store(
     moved?;
     marks?;
     Ok(())
+}
+
+/// Checkpoints as columns.
+#[derive(Default)]
+struct Moves {
+    shards: Vec<i32>,
+    watermarks: Vec<i64>,
+    ranges: Vec<Vec<u8>>,
+    trials: Vec<Vec<u8>>,
+}
+
+impl Moves {
+    fn push(&mut self, commit: &ShardCommit, checkpoint: &Checkpoint) {
+        self.shards.push(i32::from(commit.shard.0));
+        self.watermarks.push(number(checkpoint.watermark));
+        self.ranges.push(encode_ranges(checkpoint));
+        self.trials.push(encode_trials(&commit.trials));
+    }
 }
 
 /// Whether any checkpoint covers the place.

@@ -13,27 +13,9 @@ use super::PostgresStore;
 use super::error::{Effect, Target, Trouble};
 use super::param::params;
 
-/// One row for each record, and one without for a shard that gives none. The shards that have records share the
-/// limit evenly; where it is too small for all, those go first that come first in `turn`.
-const RECORDS: &str = "
-    WITH cursors AS (
-        SELECT c.n, c.shard, c.after, t.floor, s.last,
-               row_number() OVER (PARTITION BY s.last > c.after ORDER BY (c.n + $6) % cardinality($2)) AS turn,
-               least(count(*) FILTER (WHERE s.last > c.after) OVER (), $4, $5) AS share
-        FROM unnest($2, $3) WITH ORDINALITY c(shard, after, n)
-        JOIN @shard s ON s.topic = $1 AND s.shard = c.shard
-        JOIN @trimmed t ON t.topic = $1 AND t.shard = c.shard
-    )
-    SELECT c.n, c.floor, c.last, c.last > c.after AND c.turn <= c.share, e.seq, e.time, e.id, e.key, e.headers,
-           e.payload
-    FROM cursors c LEFT JOIN LATERAL (
-        SELECT * FROM (
-            SELECT r.*, sum(octet_length(r.payload)) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)
-                        - octet_length(r.payload) AS before
-            FROM (SELECT * FROM @event e WHERE e.topic = $1 AND e.shard = c.shard AND e.seq > c.after
-                  ORDER BY e.seq LIMIT $4 / greatest(c.share, 1)) r
-        ) r WHERE r.before < $5 / greatest(c.share, 1)
-    ) e ON c.last > c.after AND c.turn <= c.share";
+/// One row for each record, and one without for a shard that gives none.
+const RECORDS: &str =
+    "SELECT n, floor, last, asked, seq, time, id, key, headers, payload FROM @read($1, $2, $3, $4, $5, $6)";
 
 /// What the rows of one shard have shown.
 #[derive(Clone, Copy)]

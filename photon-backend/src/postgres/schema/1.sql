@@ -184,6 +184,37 @@ BEGIN
     ON CONFLICT (topic, shard, id) DO UPDATE SET seq = excluded.seq, time = excluded.time;
 END $$;
 
+-- What shards hold after cursors: one row for each record, and one without for a shard that gives none. The shards
+-- that have records share the limits evenly; where these are too small for all, those go first that come first from
+-- cursor `first` on. Planned once a connection: planning takes as long as reading.
+CREATE FUNCTION @read(of_topic int4, shards int4[], afters int8[], records int8, bytes int8, first int8)
+RETURNS TABLE (
+    n int8, floor int8, last int8, asked bool,
+    seq int8, "time" int8, id uuid, key bytea, headers bytea, payload bytea
+) LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH cursors AS (
+        SELECT c.n, c.shard, c.after, t.floor, s.last,
+               row_number() OVER (PARTITION BY s.last > c.after ORDER BY (c.n + first) % cardinality(shards)) AS turn,
+               least(count(*) FILTER (WHERE s.last > c.after) OVER (), records, bytes) AS share
+        FROM unnest(shards, afters) WITH ORDINALITY c(shard, after, n)
+        JOIN @shard s ON s.topic = of_topic AND s.shard = c.shard
+        JOIN @trimmed t ON t.topic = of_topic AND t.shard = c.shard
+    )
+    SELECT c.n, c.floor, c.last, c.last > c.after AND c.turn <= c.share,
+           e.seq, e.time, e.id, e.key, e.headers, e.payload
+    FROM cursors c LEFT JOIN LATERAL (
+        SELECT * FROM (
+            SELECT r.*, sum(octet_length(r.payload)) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)
+                        - octet_length(r.payload) AS before
+            FROM (SELECT * FROM @event e WHERE e.topic = of_topic AND e.shard = c.shard AND e.seq > c.after
+                  ORDER BY e.seq LIMIT records / greatest(c.share, 1)) r
+        ) r WHERE r.before < bytes / greatest(c.share, 1)
+    ) e ON c.last > c.after AND c.turn <= c.share;
+END $$;
+
 -- For a shard, the last place whose record was taken in before `at`: by halving, because times never go back.
 CREATE FUNCTION @position_at(of_topic int4, of_shard int4, at int8) RETURNS int8 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -287,3 +318,38 @@ CREATE TABLE @claim (
     PRIMARY KEY (topic, position, shard)
 );
 CREATE INDEX claim_holder ON @claim (holder) WHERE holder IS NOT NULL;
+
+-- Moves checkpoints on, where that is all there is to do: every shard is owned under its fence, and every watermark lies
+-- above the stored one. Else does nothing, and returns false. The order of locks is that of all writers.
+CREATE FUNCTION @advance(
+    of_topic text, of_position text, of_shards int4[], epochs int8[], holders uuid[],
+    new_watermarks int8[], new_ranges bytea[], new_trials bytea[]
+) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    owned int8;
+    moving int8;
+    of_subscription int8;
+BEGIN
+    SELECT count(*) INTO owned
+    FROM (SELECT c.shard, c.epoch, c.holder FROM @claim c
+          WHERE c.topic = of_topic AND c.position = of_position AND c.shard = ANY (of_shards)
+          ORDER BY c.shard FOR SHARE) c
+    JOIN unnest(of_shards, epochs, holders) u(shard, epoch, holder)
+        ON u.shard = c.shard AND u.epoch = c.epoch AND u.holder = c.holder;
+    SELECT s.id INTO of_subscription FROM @subscription s JOIN @topic t ON t.id = s.topic
+    WHERE t.name = of_topic AND s.position = of_position;
+    SELECT count(*) INTO moving
+    FROM (SELECT c.shard, c.watermark FROM @checkpoint c
+          WHERE c.subscription = of_subscription AND c.shard = ANY (of_shards)
+          ORDER BY c.shard FOR NO KEY UPDATE) c
+    JOIN unnest(of_shards, new_watermarks) u(shard, watermark) ON u.shard = c.shard AND u.watermark > c.watermark;
+    IF owned <> cardinality(of_shards) OR moving <> cardinality(of_shards) THEN
+        RETURN false;
+    END IF;
+    UPDATE @checkpoint c SET watermark = u.watermark, ranges = u.ranges, trials = u.trials, active = @now()
+    FROM unnest(of_shards, new_watermarks, new_ranges, new_trials) u(shard, watermark, ranges, trials)
+    WHERE c.subscription = of_subscription AND c.shard = u.shard;
+    DELETE FROM @delivery d USING unnest(of_shards, new_watermarks) u(shard, watermark)
+    WHERE d.subscription = of_subscription AND d.shard = u.shard AND d.seq <= u.watermark AND d.state = 4;
+    RETURN true;
+END $$;
