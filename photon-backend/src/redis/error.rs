@@ -117,7 +117,7 @@ impl Target {
                 _ => Trouble::Store(self.error(
                     StoreErrorKind::Corrupt,
                     "a stream holds an entry of another program with an id beyond all numbers, and takes no more: \
-                     remove the entry and set the last id of the stream back with XSETID",
+                     copy its other entries, with their ids, to a new stream, and RENAME that to its name",
                 )),
             };
         }
@@ -147,7 +147,8 @@ impl Target {
             "WRONGPASS" => (Denied, "check user and password in the URL"),
             "NOPERM" => (
                 Denied,
-                "the user lacks a right: ACL SETUSER ... ~PREFIX:* &PREFIX/* +@all -@dangerous +info +config|get",
+                "the user lacks a right, to a command or to the keys of the prefix: ACL SETUSER ... ~PREFIX:* \
+                 &PREFIX/* +@all -@dangerous +info +config|get",
             ),
             "READONLY" => (Denied, "it is a replica and takes no writes: name the primary in the URL"),
             "LOADING" => (Unavailable, "it still loads its data: try again"),
