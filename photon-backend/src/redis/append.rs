@@ -136,7 +136,8 @@ impl RedisStore {
         let answer: Vec<String> = inner
             .links
             .run(Use::Append, Effect::Write, &scripts::APPEND, &keys, |command| {
-                command.arg(channel).arg(own).arg(u64::try_from(window).unwrap_or(u64::MAX));
+                command.arg(channel).arg(own).arg(topic.last_seen(shard).0);
+                command.arg(u64::try_from(window).unwrap_or(u64::MAX));
                 for (index, event) in chunk.events.iter().enumerate() {
                     command.arg(event);
                     if let Some(id) = chunk.dedup.get(index) {

@@ -78,6 +78,11 @@ impl Topic {
             seen.fetch_max(seq.0, Ordering::Relaxed);
         }
     }
+
+    /// The last place of a shard that is known to have been given out.
+    pub(super) fn last_seen(&self, shard: Shard) -> Seq {
+        Seq(self.seen.get(usize::from(shard.0)).map_or(0, |seen| seen.load(Ordering::Relaxed)))
+    }
 }
 
 /// A subscription that was registered here.

@@ -5,13 +5,14 @@ use std::time::Duration;
 use photon_backend::redis::RedisStore;
 use photon_backend::servers::{Proxy, Redis};
 use photon_core::error::StoreErrorKind;
-use photon_core::store::EventLog;
+use photon_core::ids::Shard;
+use photon_core::store::{Cursor, EventLog};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::common::nothing_is_lost_when_it_is_killed;
 use crate::support::{
-    event, new_url, numbers, open, options, other_program, read_all, run, server, topic, wait_for,
+    NO_LIMIT, event, new_url, numbers, open, options, other_program, read_all, run, server, topic, wait_for,
 };
 
 /// Killed with -9 under load and restarted, several times: what was acknowledged is there, once and in order; what
@@ -105,4 +106,35 @@ pub(crate) async fn an_event_over_the_limit_of_the_server_is_refused() {
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("proto-max-bulk-len"), "{error}");
     assert!(read_all(&store, &name, 0).await.is_empty());
+}
+
+/// The server comes back as it was earlier: from a copy of its files, or because a replica took over that had not seen
+/// everything. Places are not given out again, so readers that have passed them see what comes next.
+pub(crate) async fn places_of_lost_writes_are_not_given_out_again() {
+    let redis = spawn_blocking(|| Redis::start_new(&[])).await.unwrap();
+    let store = open(&redis.url()).await;
+    let name = topic(&store, "orders", 1).await;
+    store.append(&name, (0..5).map(|number| event(0, number)).collect()).await.unwrap();
+    let (files, copy) = (redis.dir().join("appendonlydir"), redis.dir().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(&files).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let lost = store.append(&name, (5..10).map(|number| event(0, number)).collect()).await.unwrap();
+    redis.kill();
+    std::fs::remove_dir_all(&files).unwrap();
+    std::fs::rename(&copy, &files).unwrap();
+    let redis = spawn_blocking(move || {
+        redis.start();
+        redis
+    });
+    let redis = redis.await.unwrap();
+    assert_eq!(read_all(&open(&redis.url()).await, &name, 0).await.len(), 5, "the server forgot the rest");
+    let is_back = || async { store.append(&name, vec![event(0, 10)]).await.is_ok() };
+    wait_for("it takes events again", is_back).await;
+    let reader = Cursor { shard: Shard(0), after: lost[4].seq };
+    let read = store.read(&name, &[reader], NO_LIMIT).await.unwrap();
+    assert_eq!(numbers(&read.records), [10]);
+    assert!(read.shards[0].end > lost[4].seq, "{:?}", read.shards);
 }

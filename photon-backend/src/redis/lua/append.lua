@@ -1,12 +1,15 @@
--- Appends to one shard. KEYS: shard, log, dedup, ages. ARGV: channel, who publishes, dedup window (0: the events
--- have no dedup ids), then for each event its bytes and, with a window, its dedup id after a letter, or nothing.
+-- Appends to one shard. KEYS: shard, log, dedup, ages. ARGV: channel, who publishes, the last place that the publisher
+-- knows to have been given out, dedup window (0: the events have no dedup ids), then for each event its bytes and, with a
+-- window, its dedup id after a letter, or nothing.
 local state = redis.call('HMGET', KEYS[1], 'seq', 'time', 'floor')
 if not state[1] then
     return fail('topic')
 end
-local seq, time = tonumber(state[1]), math.max(now(), tonumber(state[2]))
+-- A server that lost its last writes would give out places again, and readers who have passed them would never see what
+-- comes there now.
+local seq, time = math.max(tonumber(state[1]), tonumber(ARGV[3])), math.max(now(), tonumber(state[2]))
 local suffix = '-' .. num(time)
-local window = tonumber(ARGV[3])
+local window = tonumber(ARGV[4])
 local before, added = seq, false
 
 local function add(event)
@@ -37,9 +40,9 @@ end
 
 local answer = {}
 if window == 0 then
-    for i = 4, #ARGV do
+    for i = 5, #ARGV do
         add(ARGV[i])
-        if i == 4 then
+        if i == 5 then
             answer[1] = num(seq)
         end
     end
@@ -48,7 +51,7 @@ else
         redis.call('HDEL', KEYS[3], id)
         redis.call('ZREM', KEYS[4], id)
     end
-    for i = 4, #ARGV, 2 do
+    for i = 5, #ARGV, 2 do
         local id = ARGV[i + 1]
         local first = id ~= '' and redis.call('HGET', KEYS[3], id)
         if first and tonumber(redis.call('ZSCORE', KEYS[4], id) or 0) + window > time then
