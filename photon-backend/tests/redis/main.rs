@@ -6,6 +6,7 @@ mod common;
 mod conformance;
 mod faults;
 mod opening;
+mod slots;
 mod support;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             cases::a_subscription_that_was_forgotten_by_name_stays_so,
             cases::other_processes_are_woken,
             faults::p01_nothing_acknowledged_is_lost_when_the_server_is_killed,
+            faults::places_of_lost_writes_are_not_given_out_again,
             faults::an_answer_that_is_cut_off_is_unknown,
             faults::p10_a_server_that_stalls_fails_in_time_and_comes_back,
             faults::a_full_memory_refuses_events_and_says_so,
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
             opening::a_replica_is_refused,
             opening::keys_of_somebody_else_are_left_alone,
             opening::prefixes_and_databases_are_logs_of_their_own,
+            slots::the_scripts_of_the_hot_path_keep_to_one_slot,
         ],
     )
 }
