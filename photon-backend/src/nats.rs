@@ -75,6 +75,8 @@ struct Inner {
     cells: Cells,
     known: Mutex<HashMap<SubscriptionId, Arc<Known>>>,
     remembered: Remembered,
+    /// Held while something is made anew, so that it is done and said once.
+    mending: tokio::sync::Mutex<()>,
     writes: AtomicU64,
     foreign: Foreign,
 }
@@ -103,6 +105,7 @@ impl NatsStore {
             cells: Cells::default(),
             known: Mutex::default(),
             remembered: Remembered::default(),
+            mending: tokio::sync::Mutex::default(),
             writes: AtomicU64::new(0),
             foreign: Foreign::default(),
         };

@@ -24,6 +24,8 @@ mod read;
 mod rows;
 mod schema;
 mod sideline;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 mod topics;
 mod tx;
 mod wake;

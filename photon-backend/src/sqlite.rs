@@ -120,8 +120,8 @@ impl Inner {
         let (writer, wakes, file) = (self.writer.clone(), self.wakes.clone(), self.file.clone());
         let options = self.options.clone();
         self.start_thread("photon-sqlite-write", move || {
-            let opening = connection::open_writer(&file, &options).and_then(|(conn, patience)| {
-                let wal = WalKeeper::new(file.clone(), patience, &conn, options.wal_limit)?;
+            let opening = connection::open_writer(&file, &options).and_then(|conn| {
+                let wal = WalKeeper::new(file.clone(), &conn, options.wal_limit)?;
                 Ok((conn, wal))
             });
             // Nobody may wait any more; then the queue is closed.

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use photon_core::descriptor::HandlerDescriptor;
+use photon_core::error::StoreError;
 use photon_core::handler::{Delivery, HandlerFuture};
-use photon_core::ids::{Seq, Shard, SubscriptionId, TopicName};
+use photon_core::ids::{Seq, Shard, SubscriptionId};
 use photon_core::machine::outage::Outage;
-use photon_core::store::Bounds;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -167,21 +167,28 @@ impl Executor {
         Ok(join.await)
     }
 
-    /// Where the topics of all loops end, in the order of the loops.
+    /// Where the topics of all loops end, in the order of the loops, with what was committed in transactions.
     async fn ends(&self, loops: &[Arc<Loop>]) -> Result<Vec<Vec<(Shard, Seq)>>> {
+        if let Some(outbox) = self.inner.store.as_outbox() {
+            self.answer(|| outbox.flush()).await?;
+        }
         let mut ends = Vec::new();
         for of in loops {
-            let bounds = self.bounds(&of.topic).await?;
+            let bounds = self.answer(|| self.inner.store.bounds(&of.topic)).await?;
             ends.push(bounds.into_iter().map(|bounds| (bounds.shard, bounds.end)).collect());
         }
         Ok(ends)
     }
 
-    async fn bounds(&self, topic: &TopicName) -> Result<Vec<Bounds>> {
+    /// What the store answers, which is asked again through an outage.
+    async fn answer<T, A>(&self, ask: impl Fn() -> A) -> Result<T>
+    where
+        A: Future<Output = std::result::Result<T, StoreError>>,
+    {
         let mut outage = Outage::default();
         loop {
-            match work::answer(self.inner.clock, self.inner.store.bounds(topic)).await {
-                Ok(bounds) => return Ok(bounds),
+            match work::answer(self.inner.clock, ask()).await {
+                Ok(answer) => return Ok(answer),
                 Err(error) if error.is_transient() => {
                     outage.handle_failed(self.inner.clock.mono());
                     self.inner.clock.sleep_until(outage.retry_at()).await;

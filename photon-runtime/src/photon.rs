@@ -64,6 +64,9 @@ impl Photon {
     /// # Ok(()) }
     /// ```
     ///
+    /// The transaction is one of tokio-postgres, with the feature `sqlx` one of sqlx, or a type of your own that implements
+    /// [`PostgresTransaction`](photon_backend::postgres::PostgresTransaction).
+    ///
     /// The event gets its place soon after the commit, before everything that is published to its shard after
     /// that; events of one transaction keep their order. A transaction that stays open or is rolled back holds
     /// nobody up. With key, headers or an actor:

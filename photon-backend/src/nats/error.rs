@@ -46,19 +46,45 @@ pub(super) fn denied(what: &str, said: &str) -> StoreError {
     error(StoreErrorKind::Denied, message)
 }
 
+fn is_about_room(description: &str) -> bool {
+    let description = description.to_lowercase();
+    ["maximum", "exceeded", "space", "quota", "insufficient"].iter().any(|word| description.contains(word))
+}
+
 /// A request that JetStream turned down: nothing was changed.
 pub(super) fn turned_down(what: &str, answer: &ApiError) -> StoreError {
     let ApiError { code, err_code, description } = answer;
     let (kind, hint) = match (*err_code, *code) {
+        // The stream cannot store it or be made, for whatever reason: it may be about to be removed.
+        (10049 | 10077, _) if !is_about_room(description) => (StoreErrorKind::Unavailable, "try again"),
         // Resources of the account, of the server, of the stream.
-        (10002 | 10023 | 10028 | 10047 | 10054 | 10077, _) => (
+        (10002 | 10023 | 10028 | 10047 | 10049 | 10054 | 10077, _) => (
             StoreErrorKind::Full,
             "free room, or raise the limits of JetStream, of the account or of the stream",
         ),
         (10039 | 10076, _) => (StoreErrorKind::Denied, "enable JetStream for the server and the account"),
-        (_, 503) => (StoreErrorKind::Unavailable, "try again"),
+        (_, 500 | 503) => (StoreErrorKind::Unavailable, "try again"),
         (_, 403) => (StoreErrorKind::Denied, "give the user the permission"),
         _ => (StoreErrorKind::Refused, "compare the stream with what Photon makes, see docs/engines.md"),
     };
     error(kind, format!("{what}: the NATS server says \"{description}\" ({err_code}): {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p10_what_fails_for_lack_of_room_is_full_and_the_rest_is_tried_again() {
+        let kind = |description: &str| {
+            let answer = ApiError { code: 503, err_code: 10077, description: description.to_owned() };
+            turned_down("events cannot be stored", &answer).kind()
+        };
+        assert_eq!(kind("maximum bytes exceeded"), StoreErrorKind::Full);
+        assert_eq!(kind("write 2.blk: no space left on device"), StoreErrorKind::Full);
+        assert_eq!(
+            kind("Error creating msg block file: no such file or directory"),
+            StoreErrorKind::Unavailable
+        );
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use photon_core::error::{StoreError, StoreErrorKind};
 use photon_core::ids::{Seq, Shard, SubscriptionId};
@@ -10,6 +11,10 @@ use photon_core::store::Registration;
 
 use super::Inner;
 use super::records::SubscriptionRecord;
+
+/// How long a server may take to remove the files of a stream, after it says that there is none: of one that is made anew
+/// before, servers of 2.9 remove the files, too.
+const REMOVAL: Duration = Duration::from_secs(1);
 
 /// The subscriptions that were registered here.
 #[derive(Default)]
@@ -85,11 +90,22 @@ impl Inner {
         Ok(Some(record))
     }
 
+    /// Whether somebody removed a stream, and is done with it.
+    pub(super) async fn is_gone(&self, stream: &str) -> Result<bool, StoreError> {
+        if self.js.stream(stream).await?.is_some() {
+            return Ok(false);
+        }
+        tokio::time::sleep(REMOVAL).await;
+        Ok(self.js.stream(stream).await?.is_none())
+    }
+
     /// Makes the state stream anew if a write failed because somebody removed it.
     pub(super) async fn make_state_if_gone(&self, error: &StoreError) {
-        if error.kind() != StoreErrorKind::Unavailable
-            || !matches!(self.js.stream(&self.state).await, Ok(None))
-        {
+        if error.kind() != StoreErrorKind::Unavailable {
+            return;
+        }
+        let _one = self.mending.lock().await;
+        if !matches!(self.is_gone(&self.state).await, Ok(true)) {
             return;
         }
         match self.make_state().await {

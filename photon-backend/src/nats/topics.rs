@@ -197,6 +197,11 @@ impl Inner {
     async fn make_log_anew(&self, name: &TopicName, slot: &TopicSlot) -> Result<StreamInfo, StoreError> {
         let wanted = slot.wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let wanted = wanted.ok_or_else(|| unknown_topic(name))?;
+        let _one = self.mending.lock().await;
+        let stream = self.names.log_stream(name);
+        if !self.is_gone(&stream).await? {
+            return self.js.stream(&stream).await?.ok_or_else(|| unknown_topic(name));
+        }
         let info = self.make_log(&TopicSpec { generation: Generation(Uuid::new_v4()), ..wanted }).await?;
         tracing::error!(
             topic = %name, stream = %info.config.name,

@@ -170,4 +170,8 @@ impl Outbox for PostgresStore {
         self.inner.relay.staged.notify_one();
         Ok(staged)
     }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        move_committed(&self.inner).await.map(drop)
+    }
 }

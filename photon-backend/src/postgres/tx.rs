@@ -22,6 +22,10 @@ use super::read::number;
 use super::rows::{self, Changes, MARK, is_live};
 use super::{PostgresStore, leases};
 
+/// The setting ends with the transaction: so it tells whether that is still open.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL photon.settles = 'yes'";
+const IS_OPEN: &str = "SELECT coalesce(current_setting('photon.settles', true), '') = 'yes'";
+
 /// The transaction that settles a delivery, for a handler whose effects go into the database that holds the log.
 ///
 /// It is begun before the handler runs and derefs to its client. Everything that is written through it commits with
@@ -44,7 +48,8 @@ use super::{PostgresStore, leases};
 /// - Dropped, it is rolled back: so it is when the handler fails, panics, runs out of time or is broken off.
 /// - A handler that returns `Ok` must have called `settle`, or `rollback` if there was nothing to do; else the attempt
 ///   failed.
-/// - Do not end the transaction by a statement of your own, and keep it at `READ COMMITTED`.
+/// - Leave the end of the transaction to `settle` and `rollback`, and keep it at `READ COMMITTED`. After a `COMMIT` of your
+///   own `settle` fails, and the delivery is dead.
 /// - Each holds a connection of a pool of its own, as large as the one for publishing; a handler waits for one within
 ///   its timeout. Photon's own work has other connections.
 /// - Of one key the next delivery waits until the end of the one before is stored, so retries and dead letters cost a
@@ -90,6 +95,13 @@ impl Tx {
                     "the delivery of {place} was changed by somebody else meanwhile"
                 )));
             }
+            Verdict::Ended => {
+                return Err(HandlerError::permanent(format!(
+                    "the delivery of {place} cannot be settled: the handler ended its transaction by a statement of its \
+                     own. What it wrote may be stored, and is repeated when the delivery is: leave the end to settle or \
+                     rollback"
+                )));
+            }
             Verdict::Fenced => {
                 return Err(HandlerError::retry(format!(
                     "the delivery of {place} cannot be settled: another owner holds the shard, and handles it"
@@ -127,7 +139,14 @@ impl Tx {
             (self.connection.client(), &self.store.inner.schema, &self.store.inner.target);
         let Settle { subscription, shard, seq, fence, row } = &self.settle;
         let shards = [i32::from(shard.0)];
-        let fences = leases::current(client, schema, subscription, &shards).await?;
+        let (open, fences) = futures::join!(
+            client.query_typed_one(IS_OPEN, &[]),
+            leases::current(client, schema, subscription, &shards)
+        );
+        if !open?.try_get::<_, bool>(0)? {
+            return Ok(Verdict::Ended);
+        }
+        let fences = fences?;
         if fences.get(shard) != Some(fence) {
             return Ok(Verdict::Fenced);
         }
@@ -164,6 +183,8 @@ enum Verdict {
     AlreadySettled,
     Overtaken,
     Fenced,
+    /// The transaction was ended by somebody else.
+    Ended,
 }
 
 fn judge(row: &rows::Known) -> Known {
@@ -198,7 +219,7 @@ impl FromDelivery for Tx {
             ));
         };
         let connection = store.inner.transactions.lend().await?;
-        let begun = connection.client().batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await;
+        let begun = connection.client().batch_execute(BEGIN).await;
         begun.map_err(|error| store.inner.target.explain(error, Effect::Read))?;
         settlement.set(Settled::Open);
         let settle = Settle {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::server::{Launch, Server, installed, new_dir};
@@ -32,10 +32,21 @@ impl Nats {
     /// # Panics
     /// If it is not installed or does not start.
     pub fn start_new(args: &[&str]) -> Self {
-        let program =
-            installed(PROGRAMS).unwrap_or_else(|| panic!("{}", Self::missing().unwrap_or_default()));
-        let args = [&["--jetstream"], args].concat();
-        Self::start_program(&program, &args)
+        Self::start_program(&Self::program(), &[&["--jetstream"], args].concat())
+    }
+
+    /// Starts the installed one as a service is started: it comes back by itself when it breaks off. Servers of 2.9.10 do
+    /// now and then when a stream is removed that is in use.
+    ///
+    /// # Panics
+    /// If it is not installed or does not start.
+    pub fn start_supervised() -> Self {
+        let supervisor = ["sh", "-c", r#"while :; do "$@"; sleep 0.05; done"#, "supervisor"];
+        Self::launch(&supervisor, &Self::program(), &["--jetstream"])
+    }
+
+    fn program() -> PathBuf {
+        installed(PROGRAMS).unwrap_or_else(|| panic!("{}", Self::missing().unwrap_or_default()))
     }
 
     /// Starts this program, for another version or without JetStream, with these arguments beside address, port
@@ -44,10 +55,15 @@ impl Nats {
     /// # Panics
     /// If it does not start.
     pub fn start_program(program: &Path, args: &[&str]) -> Self {
+        Self::launch(&[], program, args)
+    }
+
+    fn launch(supervisor: &[&str], program: &Path, args: &[&str]) -> Self {
         let dir = new_dir("nats");
         let config = dir.join("nats.conf");
         std::fs::write(&config, "max_payload: 8MB\n").expect("its directory can be written");
-        let mut command: Vec<OsString> = vec![program.into(), "-a".into(), "127.0.0.1".into(), "-sd".into()];
+        let mut command: Vec<OsString> = supervisor.iter().map(OsString::from).collect();
+        command.extend([program.into(), "-a".into(), "127.0.0.1".into(), "-sd".into()]);
         command.extend([dir.join("data").into(), "-c".into(), config.into()]);
         command.extend(args.iter().map(OsString::from));
         let server = Server::launch(Launch {

@@ -1,8 +1,7 @@
 //! Opening connections.
 
+use std::cell::Cell;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use photon_core::error::StoreErrorKind;
@@ -17,29 +16,33 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 /// More than the statements there are.
 const CACHED_STATEMENTS: usize = 96;
 
-/// How long a connection waits for locks of others. It can be changed while the connection is in use.
-#[derive(Debug, Clone)]
-pub(super) struct Patience(Arc<AtomicU64>);
+thread_local! {
+    /// How long the connections of this thread wait for locks of others. Each connection is of one thread, and older
+    /// versions of rusqlite take a handler without a state.
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// Since when this thread waits.
+    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
-impl Patience {
-    fn new(patience: Duration) -> Self {
-        let this = Self(Arc::default());
-        this.set(patience);
-        this
-    }
+/// Sets how long the connections of this thread wait for locks of others.
+pub(super) fn wait_for_locks(limit: Duration) {
+    PATIENCE.set(limit);
+}
 
-    pub(super) fn set(&self, patience: Duration) {
-        let micros = u64::try_from(patience.as_micros()).unwrap_or(u64::MAX);
-        self.0.store(micros, Ordering::Relaxed);
+/// Called when a lock is taken, with the number of calls before: whether to try again.
+fn busy(count: i32) -> bool {
+    let now = Instant::now();
+    let since = if count == 0 { now } else { SINCE.get().unwrap_or(now) };
+    SINCE.set(Some(since));
+    if since.elapsed() >= PATIENCE.get() {
+        return false;
     }
-
-    fn get(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
-    }
+    std::thread::sleep(pause(count, since));
+    true
 }
 
 /// Opens the connection that writes: checks the file, makes it ready for use, brings it to the latest version.
-pub(super) fn open_writer(file: &File, options: &SqliteOptions) -> Result<(Connection, Patience), Trouble> {
+pub(super) fn open_writer(file: &File, options: &SqliteOptions) -> Result<Connection, Trouble> {
     if rusqlite::version_number() < OLDEST_SQLITE {
         let version = rusqlite::version();
         let reason = format!(
@@ -53,7 +56,7 @@ pub(super) fn open_writer(file: &File, options: &SqliteOptions) -> Result<(Conne
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let (mut conn, patience) = connect(file, flags)?;
+    let mut conn = connect(file, flags)?;
     tx::guard(&mut conn)?;
     if conn.is_readonly("main")? {
         let reason = "it is read-only: allow this user to write the file and its directory";
@@ -71,7 +74,7 @@ pub(super) fn open_writer(file: &File, options: &SqliteOptions) -> Result<(Conne
     // Reading opens the write-ahead log.
     schema::identify(&conn, file, options.shared)?;
     file.opened();
-    Ok((conn, patience))
+    Ok(conn)
 }
 
 /// Opens a connection that reads. The writer has checked the file.
@@ -80,29 +83,19 @@ pub(super) fn open_reader(file: &File) -> Result<Connection, Trouble> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let (conn, _) = connect(file, flags)?;
+    let conn = connect(file, flags)?;
     conn.pragma_update(None, "query_only", true)?;
     Ok(conn)
 }
 
-fn connect(file: &File, flags: OpenFlags) -> Result<(Connection, Patience), Trouble> {
+fn connect(file: &File, flags: OpenFlags) -> Result<Connection, Trouble> {
+    #[allow(unused_mut, reason = "older versions of rusqlite take no mutable connection")]
     let mut conn = Connection::open_with_flags(file.path(), flags)?;
-    let patience = Patience::new(file.lock_timeout());
-    let limit = patience.clone();
-    let mut since = Instant::now();
-    conn.busy_handler(Some(move |count: i32| {
-        if count == 0 {
-            since = Instant::now();
-        }
-        if since.elapsed() >= limit.get() {
-            return false;
-        }
-        std::thread::sleep(pause(count, since));
-        true
-    }))?;
+    wait_for_locks(file.lock_timeout());
+    conn.busy_handler(Some(busy as fn(i32) -> bool))?;
     conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    Ok((conn, patience))
+    Ok(conn)
 }
 
 /// How long to wait before the lock is tried again: short, because holders are quick, and uneven, so that
@@ -170,7 +163,7 @@ fn tune_writer(conn: &Connection, options: &SqliteOptions) -> Result<(), Trouble
     conn.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     conn.pragma_update(None, "cache_size", -8_192)?;
     if let Some(bytes) = options.max_size {
-        let page: u64 = conn.pragma_query_one(None, "page_size")?;
+        let page: u64 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = (bytes / page.max(1)).clamp(1, 4_294_967_294);
         conn.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }

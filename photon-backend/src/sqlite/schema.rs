@@ -180,8 +180,8 @@ pub(super) fn identify(conn: &Connection, file: &File, shared: bool) -> Result<V
     if let Some(version) = version_in_table(conn)? {
         return Ok(Version { number: known_version(version, file)?, in_table: true });
     }
-    let application: i32 = conn.pragma_query_one(None, "application_id")?;
-    let version: i32 = conn.pragma_query_one(None, "user_version")?;
+    let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let version: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if application == APPLICATION_ID {
         return Ok(Version { number: known_version(version, file)?, in_table: false });
     }

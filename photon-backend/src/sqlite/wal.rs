@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use photon_core::error::chain;
 use rusqlite::Connection;
 
-use super::connection::Patience;
+use super::connection::wait_for_locks;
 use super::error::{File, Trouble};
 
 /// After so many new pages the log is copied into the database.
@@ -22,22 +22,16 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct WalKeeper {
     file: File,
-    patience: Patience,
     limit: u64,
     tried_at: u64,
     failed: Option<Instant>,
 }
 
 impl WalKeeper {
-    pub(super) fn new(
-        file: File,
-        patience: Patience,
-        conn: &Connection,
-        limit: u64,
-    ) -> Result<Self, Trouble> {
-        let page: u64 = conn.pragma_query_one(None, "page_size")?;
+    pub(super) fn new(file: File, conn: &Connection, limit: u64) -> Result<Self, Trouble> {
+        let page: u64 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let limit = (limit / page.max(1)).max(CHECKPOINT_PAGES);
-        Ok(Self { file, patience, limit, tried_at: 0, failed: None })
+        Ok(Self { file, limit, tried_at: 0, failed: None })
     }
 
     pub(super) fn after_commit(&mut self, conn: &Connection) {
@@ -61,9 +55,9 @@ impl WalKeeper {
             self.tried_at = 0;
         }
         if pages >= self.limit {
-            self.patience.set(READERS_PATIENCE);
+            wait_for_locks(READERS_PATIENCE);
             let left = checkpoint(conn, "PRAGMA wal_checkpoint(TRUNCATE)");
-            self.patience.set(self.file.lock_timeout());
+            wait_for_locks(self.file.lock_timeout());
             let (left, _) = left?;
             self.tried_at = left;
             if left > 0 {

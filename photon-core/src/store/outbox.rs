@@ -22,6 +22,13 @@ pub trait Outbox: Send + Sync {
     /// `Refused` if the topic was not ensured, a shard is out of range, or an event has a dedup id: a transaction
     /// is stored once by itself.
     async fn stage(&self, topic: &TopicName, events: &[NewEvent]) -> Result<Staged, StoreError>;
+
+    /// Moves what was committed before the call into the log. It gets there by itself, too; this is for who waits until
+    /// everything is handled.
+    ///
+    /// # Errors
+    /// What the engine says; what was moved until then stays moved.
+    async fn flush(&self) -> Result<(), StoreError>;
 }
 
 /// A statement with its values, one element an event in each column.

@@ -95,10 +95,10 @@ impl<S: Send + 'static> Service<S> {
         wait_for("loops come back", || count(&self.handled) >= handled).await;
     }
 
-    /// Waits until the log says something as often as there were interruptions, and every key has caught up after that.
-    pub(crate) async fn has_caught_up_after(&self, word: &str) {
+    /// Waits until the log has said something so many times, and every key has caught up after that.
+    pub(crate) async fn has_caught_up_after(&self, word: &str, times: usize) {
         let said = || lines_with(&self.topic).iter().filter(|line| line.contains(word)).count();
-        wait_for(word, || said() >= self.interruptions as usize).await;
+        wait_for(word, || said() >= times).await;
         let is_forward = || self.handled.lock().unwrap().values().all(|numbers| is_forward(numbers));
         self.goes_on().await;
         wait_for("every key catches up", is_forward).await;
@@ -191,5 +191,6 @@ pub(crate) async fn wait_for(what: &str, condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "waited in vain: {what}");
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    assert!(waited.is_ok(), "waited in vain: {what}; the log says\n{}", lines_with("").join("\n"));
 }

@@ -6,7 +6,6 @@ mod common;
 mod faults;
 #[path = "../faults/log.rs"]
 mod log;
-#[expect(dead_code, reason = "this engine forgets nothing")]
 #[path = "../faults/service.rs"]
 mod service;
 

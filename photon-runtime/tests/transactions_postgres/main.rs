@@ -18,6 +18,8 @@ fn main() -> ExitCode {
         Postgres::missing(),
         photon_backend::server_tests![
             transactions::an_event_is_published_if_and_only_if_the_transaction_commits,
+            transactions::a_transaction_of_sqlx_publishes_as_one_of_tokio_postgres,
+            transactions::a_transaction_that_the_handler_ended_does_not_settle,
             transactions::p06_the_effects_of_attempts_that_fail_are_taken_back,
             transactions::p09_a_late_owner_cannot_commit,
             transactions::p03_p04_effects_happen_exactly_once_through_kills,
