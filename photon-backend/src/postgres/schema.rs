@@ -173,7 +173,12 @@ async fn make_schema(client: &Client, schema: &Schema) -> Result<(), Trouble> {
 fn taken(error: tokio_postgres::Error, schema: &Schema, target: &Target) -> Trouble {
     match error.as_db_error() {
         Some(db) if matches!(*db.code(), SqlState::DUPLICATE_TABLE | SqlState::DUPLICATE_FUNCTION) => {
-            foreign(schema, target, db.message()).with_source(error).into()
+            let reason = format!(
+                "its schema {} holds something that is not Photon's ({}): give Photon a schema of its own with schema=NAME",
+                schema.name(),
+                db.message()
+            );
+            target.error(StoreErrorKind::Corrupt, reason).with_source(error).into()
         }
         _ => error.into(),
     }

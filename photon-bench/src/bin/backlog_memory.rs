@@ -9,11 +9,10 @@
 //! seconds, or through all of it. What counts is the peak (`VmHWM`) over the idle process: the limit is
 //! 64 MiB, over it this program ends with an error. Linux only: it reads `/proc/self/status`.
 //!
-//! On the memory engine the log itself is in memory. There one process does both, and "idle" is measured when the
+//! Servers are private ones, started for the case. On the memory engine the log itself is in memory. There one process does both, and "idle" is measured when the
 //! log is full, so that the rest is the subscription's own part. Large blocks are given back to the system at once
 //! (`MALLOC_MMAP_THRESHOLD_`), so that what filling left behind does not hide what working takes.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use photon::prelude::*;
+use photon_backend::servers::{Nats, Postgres, PostgresOptions, Redis};
 
 const LIMIT_KIB: u64 = 64 * 1024;
 const WORK_FOR: Duration = Duration::from_secs(6);
@@ -82,10 +82,16 @@ const fn case(
 }
 
 const MILLION: u64 = 1_000_000;
-const CASES: [Case; 6] = [
+const CASES: [Case; 12] = [
     case("sqlite-slow", "sqlite", "slow", MILLION, 200, 0),
     case("sqlite-slow-10k", "sqlite", "slow", 50_000, 10 * 1024, 0),
     case("sqlite-stuck", "sqlite", "stuck", MILLION, 200, MILLION - 1),
+    case("postgres-slow", "postgres", "slow", MILLION, 200, 0),
+    case("postgres-stuck", "postgres", "stuck", MILLION, 200, MILLION - 1),
+    case("nats-slow", "nats", "slow", MILLION, 200, 0),
+    case("nats-stuck", "nats", "stuck", MILLION, 200, MILLION - 1),
+    case("redis-slow", "redis", "slow", MILLION, 200, 0),
+    case("redis-stuck", "redis", "stuck", MILLION, 200, MILLION - 1),
     case("memory-slow", "memory", "slow", MILLION, 200, 0),
     case("memory-slow-10k", "memory", "slow", 50_000, 10 * 1024, 0),
     case("memory-stuck", "memory", "stuck", MILLION, 200, MILLION - 1),
@@ -95,7 +101,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => all(),
-        [step, name, path] => one(step, name, Path::new(path)),
+        [step, name, url] => one(step, name, url),
         _ => bail!("no arguments are needed"),
     }
 }
@@ -107,11 +113,11 @@ fn all() -> Result<()> {
     );
     let mut over = Vec::new();
     for case in &CASES {
-        let dir = tempfile::tempdir_in(".")?;
-        if case.engine == "sqlite" {
-            run_self("fill", case, dir.path())?;
+        let log = Log::start(case.engine)?;
+        if case.engine != "memory" {
+            run_self("fill", case, &log)?;
         }
-        let answer = run_self("work", case, dir.path())?;
+        let answer = run_self("work", case, &log)?;
         let figures: Vec<u64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [idle, peak, handled] = figures[..] else { bail!("{}: no figures: {answer}", case.name) };
         let grown = peak.saturating_sub(idle);
@@ -131,10 +137,40 @@ fn all() -> Result<()> {
     Ok(())
 }
 
-fn run_self(step: &str, case: &Case, dir: &Path) -> Result<String> {
+/// Where the events of a case are; what is kept there goes with it.
+struct Log {
+    url: String,
+    _kept: Box<dyn std::any::Any>,
+}
+
+impl Log {
+    fn start(engine: &str) -> Result<Self> {
+        Ok(match engine {
+            "postgres" => {
+                let server = Postgres::start_new(&PostgresOptions::new());
+                Self { url: server.url("postgres"), _kept: Box::new(server) }
+            }
+            "nats" => {
+                let server = Nats::start_new(&[]);
+                Self { url: server.url(), _kept: Box::new(server) }
+            }
+            "redis" => {
+                let server = Redis::start_new(&[]);
+                Self { url: server.url(), _kept: Box::new(server) }
+            }
+            "sqlite" => {
+                let dir = tempfile::tempdir_in(".")?;
+                let file = dir.path().join("backlog.db");
+                Self { url: format!("sqlite:{}", file.display()), _kept: Box::new(dir) }
+            }
+            _ => Self { url: "memory:".to_owned(), _kept: Box::new(()) },
+        })
+    }
+}
+
+fn run_self(step: &str, case: &Case, log: &Log) -> Result<String> {
     let output = Command::new(std::env::current_exe()?)
-        .args([step, case.name])
-        .arg(dir.join("backlog.db"))
+        .args([step, case.name, &log.url])
         .env("MALLOC_MMAP_THRESHOLD_", "131072")
         .output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -143,15 +179,11 @@ fn run_self(step: &str, case: &Case, dir: &Path) -> Result<String> {
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn one(step: &str, name: &str, path: &Path) -> Result<()> {
+async fn one(step: &str, name: &str, url: &str) -> Result<()> {
     let case = CASES.iter().find(|case| case.name == name).context("no such case")?;
     let done = Done::default();
     let builder = Photon::builder().only([case.group]).state(done.clone()).drain_timeout(Duration::ZERO);
-    let builder = match case.engine {
-        "memory" => builder.memory(),
-        _ => builder.sqlite(path),
-    };
-    let photon = builder.build().await?;
+    let photon = builder.from_url(url).build().await?;
     if step == "fill" || case.engine == "memory" {
         fill(&photon, case).await?;
     }
