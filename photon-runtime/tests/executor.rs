@@ -205,6 +205,8 @@ async fn p07_a_redriven_letter_runs_again_in_the_running_executor() {
     assert_eq!(photon.dead_letters("g").discard_all().await.unwrap(), 1);
     let report = executor.drain().await.unwrap();
     assert!(report.is_clean());
+    assert_eq!((report.dead(), report.handled()), (2, 0));
+    assert!(report.to_string().ends_with("0 handled, 2 given up on"), "{report}");
     assert_eq!(photon.dead_letters("g").count().await.unwrap(), 0);
 }
 

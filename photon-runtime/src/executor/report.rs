@@ -31,12 +31,20 @@ impl DrainReport {
     pub fn handled(&self) -> u64 {
         self.subscriptions.iter().map(|subscription| subscription.handled).sum()
     }
+
+    /// How many deliveries were given up on, in all: they are dead letters now.
+    pub fn dead(&self) -> u64 {
+        self.subscriptions.iter().map(|subscription| subscription.dead).sum()
+    }
 }
 
 impl fmt::Display for DrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = if self.is_clean() { "drained" } else { "broken off" };
         write!(f, "{end} after {:?}, {} handled", self.took, self.handled())?;
+        if self.dead() > 0 {
+            write!(f, ", {} given up on", self.dead())?;
+        }
         for report in self.subscriptions.iter().filter(|report| !report.clean) {
             if !report.ended {
                 write!(f, "; {}: did not end: {STUCK}", report.subscription)?;
